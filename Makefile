@@ -105,10 +105,10 @@ test: $(PIPELINE_STAMP) ## Static checks and every test that is not marked long:
 	@$(MAKE) --no-print-directory -j3 test-spark test-clusters BEFORE_CLUSTERS="lint test-unmarked"
 
 # The static checks need one processor, and the tests wait now and then: both at once.
-test-fast: $(STAMP) ## Static checks and every test not marked slow
+test-fast: $(PIPELINE_STAMP) ## Static checks and every test not marked slow
 	@$(MAKE) --no-print-directory -j2 lint test-unmarked
 
-test-unmarked: $(STAMP)
+test-unmarked: $(PIPELINE_STAMP)
 	@$(call SHARED,$(TEST_PROCESSES),loadfile) -m "not slow"
 
 # Tests marked long are left out of `make test`, and `make test-long` runs nothing else: further cases of what another test

@@ -209,15 +209,21 @@ def _parts(url: str) -> tuple[str, str, str]:
     """Authority, path and query."""
     if not url.isprintable():
         raise UrlError("it holds a character that cannot be printed", ENCODE_HINT)
+    # Later versions of Python take brackets at the begin of a host only. Here each of several hosts may be an IPv6 address.
+    begin = url.find("://") + 3 if "://" in url else len(url)
+    authority = re.split("[/?#]", url[begin:], maxsplit=1)[0]
+    begin += authority.rfind("@") + 1
+    hosts = authority.rpartition("@")[2]
+    plain = hosts.replace("[", "%5B").replace("]", "%5D")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(f"{url[:begin]}{plain}{url[begin + len(hosts) :]}")
     except ValueError:  # its message quotes a part of the URL
         raise UrlError("what stands before its path cannot be understood", ENCODE_HINT) from None
     if "#" in url:
         raise UrlError("it holds a #, which ends a URL", ENCODE_HINT)
     if parts.netloc.count("@") != url.count("@") or url.count("@") > 1:
         raise UrlError("it holds an @ that does not end user and password", ENCODE_HINT)
-    return parts.netloc, parts.path, parts.query
+    return parts.netloc.replace("%5B", "[").replace("%5D", "]"), parts.path, parts.query
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import asyncpg
 import pytest
@@ -13,6 +14,7 @@ from redis.asyncio.connection import parse_url
 
 from jobmaster.master.driver.connection import DatabaseConnector, place_of
 from jobmaster.model.errors import ConfigError
+from jobmaster.settings import urls
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.masking import mask_secrets
 from jobmaster.settings.problems import InvalidSettings
@@ -221,6 +223,21 @@ def test_a_url_of_sentinels_is_taken_apart() -> None:
 def test_a_url_of_sentinels_with_a_mistake_is_refused(url: str, mistake: str) -> None:
     with pytest.raises(UrlError, match=mistake):
         check_store_url(url)
+
+
+def test_an_address_in_brackets_behind_another_host_is_taken_apart_by_every_version_of_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def split(url: str) -> SplitResult:
+        found = urlsplit(url)
+        if "[" in found.netloc.rpartition("@")[2][1:]:
+            raise ValueError("Invalid IPv6 URL")  # from 3.11.12, 3.12.9 and 3.13.2 on
+        return found
+
+    monkeypatch.setattr(urls, "urlsplit", split)
+    found = parse_sentinel_url("redis+sentinel://h1,[::1]:26380/jobs")
+    assert found is not None
+    assert found.sentinels == (("h1", 26379), ("::1", 26380))
 
 
 def test_a_url_of_a_server_cluster_is_taken_apart() -> None:
