@@ -212,8 +212,8 @@ def _parts(url: str) -> tuple[str, str, str]:
     # Later versions of Python take brackets at the begin of a host only. Here each of several hosts may be an IPv6 address.
     begin = url.find("://") + 3 if "://" in url else len(url)
     authority = re.split("[/?#]", url[begin:], maxsplit=1)[0]
-    begin += authority.rfind("@") + 1
     hosts = authority.rpartition("@")[2]
+    begin += len(authority) - len(hosts)
     plain = hosts.replace("[", "%5B").replace("]", "%5D")
     try:
         parts = urlsplit(f"{url[:begin]}{plain}{url[begin + len(hosts) :]}")
@@ -223,7 +223,7 @@ def _parts(url: str) -> tuple[str, str, str]:
         raise UrlError("it holds a #, which ends a URL", ENCODE_HINT)
     if parts.netloc.count("@") != url.count("@") or url.count("@") > 1:
         raise UrlError("it holds an @ that does not end user and password", ENCODE_HINT)
-    return parts.netloc.replace("%5B", "[").replace("%5D", "]"), parts.path, parts.query
+    return parts.netloc.removesuffix(plain) + hosts, parts.path, parts.query
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -235,9 +235,10 @@ def test_an_address_in_brackets_behind_another_host_is_taken_apart_by_every_vers
         return found
 
     monkeypatch.setattr(urls, "urlsplit", split)
-    found = parse_sentinel_url("redis+sentinel://h1,[::1]:26380/jobs")
+    found = parse_sentinel_url("redis+sentinel://:p%5Bss@h1,[::1]:26380/jobs")
     assert found is not None
     assert found.sentinels == (("h1", 26379), ("::1", 26380))
+    assert dict(parse_url(found.server))["password"] == "p[ss", "what is encoded stays so"
 
 
 def test_a_url_of_a_server_cluster_is_taken_apart() -> None:
