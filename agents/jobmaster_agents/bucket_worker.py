@@ -243,6 +243,7 @@ class BucketWorker:
             progress,
         )
         self.outcome_writer.on_continued = self.due_fetcher.kick
+        self.outcome_writer.bucket_enqueuer.on_repetition_end = self.due_fetcher.kick
         self.outcome_writer.step_scope = self.due_fetcher.step_scope
         self.outcome_writer.take_next = self._take_next
         self.cancellation = Cancellation(

@@ -228,7 +228,7 @@ def _put_again(setting: Setting, state: State, rest: State, put: Entry) -> Itera
     elif put in store.copies() and not refuses(setting, state) and setting.rules.looks_in_bucket:
         yield Step("not put again: its copy lies in the bucket", rest)
     elif refuses(setting, state) or store.state != ACTIVE:
-        yield Step("put again, refused: left to who compares rows with copies", rest)
+        yield Step("put again, refused: left to anti-entropy, exit or rescue", rest)
     else:
         there = store._replace(assigned=tuple(sorted({*store.assigned, put})))
         yield Step("put again: the copy lies in the bucket", changed(setting, rest, there))

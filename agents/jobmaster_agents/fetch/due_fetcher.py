@@ -143,7 +143,6 @@ class DueFetcher:
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._querying = 0
-        bucket_enqueuer.on_answered = self.kick
         self.alone = False
         """The last renewal named no other living agent: no other bucket waits for a turn."""
         self.onboarded = 0

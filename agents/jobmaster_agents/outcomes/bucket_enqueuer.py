@@ -6,7 +6,7 @@ back.
 
 A put whose answer was lost may have been done. Its rows are not given back: a job that is HELD can be cancelled, and the copy
 would start it all the same. So such a put is repeated, first by the caller, then by ``BucketEnqueuer.run``, until the store
-answers, or until it cannot be done late any more and further tries certainly failed. Until then ``being_put`` names its jobs.
+answers, or until a try fails a minute after the last one without an answer. Until then ``being_put`` names its jobs.
 The copies may have been claimed, run and settled meanwhile, and a second copy of a job that has ended or was cancelled would
 start it once more. So the rows and the bucket are read before every further try, and only jobs that still wait, and are
 neither in memory nor in the bucket, are put again. When the bucket refuses a put after a try without an answer, the rows are
@@ -103,7 +103,7 @@ class BucketEnqueuer:
         self._repeated: deque[_Put] = deque()
         self._unsure: deque[_Put] = deque()
         self._work = asyncio.Event()
-        self.on_answered: Callable[[bytes], None] = lambda bucket_id: None
+        self.on_repetition_end: Callable[[bytes], None] = lambda bucket_id: None
         """Called with the bucket of a put that is not repeated any more. The next claim shows whether it has a new owner."""
 
     async def put(self, fence: Fence, entries: Sequence[Entry]) -> PutResult:
@@ -164,7 +164,7 @@ class BucketEnqueuer:
                         continue
                 self._repeated.popleft()
                 self._unsure.append(put)
-                self.on_answered(put.fence.bucket_id)
+                self.on_repetition_end(put.fence.bucket_id)
 
     async def _try(self, put: _Put) -> ReplyStatus:
         """Put what has no copy yet; OK when nothing is left.
