@@ -9,6 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
+from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.model.job import Entry
 from jobmaster.ports import Renewal
@@ -20,7 +21,7 @@ from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress, silence_seconds
-from tests.support.bucket_worker_fixture import SILENCE_SECONDS, WorkerHarness
+from tests.support.bucket_worker_fixture import SILENCE_SECONDS, Row, WorkerHarness
 from tests.support.fakes.scripted import DOWN, Gate, turns
 from tests.support.hand_clock import HandClock
 from tests.support.waiting import until
@@ -197,6 +198,20 @@ async def test_each_other_task_that_serves_jobs_and_hangs_is_named(
     gate.opened.set()
     await turns()
     assert await wrong_after(harness, SILENCE_SECONDS * 3.0) is None
+
+
+async def test_a_bucket_enqueuer_that_hangs_is_named(agent: HeartbeatingAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket fetches nothing while a put into it is repeated."""
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
+    harness, entry = agent.harness, job()
+    harness.master.rows[entry.id] = Row("HELD", 1, due_us=harness.clock.wall_us())
+    harness.master.entries[entry.id] = entry
+    harness.store.script["assign"].append(OutcomeUnknown("no answer"))
+    harness.store.script["find"] += [DOWN, DOWN, gate := Gate()]
+    harness.bucket_worker.due_fetcher.kick(only_bucket(harness).fence.bucket_id)
+    await gate.reached.wait()
+    assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
+    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith("the bucket enqueuer")
 
 
 async def test_a_task_that_keeps_outcomes_and_hangs_is_named(agent: HeartbeatingAgent) -> None:
