@@ -239,10 +239,10 @@ def cpu_of(pid: int, *, waited_for: bool = False) -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all below it. Each thread has children of its own: Spark starts Python from a thread of a task."""
     found = [pid]
     for parent in found:
-        with contextlib.suppress(OSError):
-            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-            found.extend(int(child) for child in children)
+        for thread in Path(f"/proc/{parent}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                found.extend(map(int, (thread / "children").read_text().split()))
     return found

@@ -545,8 +545,9 @@ def _of_history(report: Report) -> list[str]:
         lines += [
             "",
             f"Submits at level `master`, 50 a second: p99 {alone} ms alone, {beside} ms beside exports of "
-            f"{report['export_rows']:,} jobs that follow each other on the same two cores "
-            f"({report['submit_p99_over_alone']} times, the median of turns).",
+            f"{report['export_rows']:,} jobs that follow each other "
+            f"({report['submit_p99_over_alone']} times, the median of turns). Spark runs "
+            f"{report.get('spark_runs', 'on the same two cores')}.",
         ]
     return lines
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +19,7 @@ from jobmaster.model.errors import Refused
 
 DELIMITER, QUOTE, NULL = "\x02", "\x01", "\\N"
 """Control characters that no value holds (JSON may not, names may not), so that nearly nothing needs quoting."""
+_PARAMETER = re.compile(r"\$(\d+)")
 _SNAPSHOT = re.compile(r"^[0-9A-F]{8}-[0-9A-F]{8}-\d+$")
 SCANNING = {
     "enable_bitmapscan": "on",
@@ -41,6 +42,18 @@ _MORE_PAGES = 16
 _SAMPLED_JOBS = 50
 """Jobs in a sample for each part: with fewer the parts differ much in their size."""
 _GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
+
+
+class Pauses(NamedTuple):
+    """Pauses that the server makes during a scan. Without them it fills the buffers of the connection at once, as soon as a
+    slow reader has emptied them: a thousand rows or more, for which everything else waits."""
+
+    rows: float
+    """Mean number of rows between two pauses."""
+    seconds: float
+    key: int | None
+    """Of an advisory lock, for each scan its own: there are no pauses while another session holds it (``set_pauses``).
+    ``None``: there always are."""
 
 
 async def open_scan(
@@ -98,6 +111,20 @@ async def load_beside(connection: Connection, looking: str) -> tuple[bool, int, 
     return row["standby"], row["next_xid"], row["looking"]
 
 
+async def set_pauses(connection: Connection, key: int, *, on: bool) -> None:
+    """Let a scan of another session go on without its pauses for as long as this connection lives, or let it make them again.
+
+    Args:
+        key: of the scan's ``Pauses``.
+        on: let it make them again.
+    """
+    name = "export/begin_pauses" if on else "export/end_pauses"
+    try:
+        await connection.fetchval(sql(name), key)
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, name, writes=False) from error
+
+
 async def open_snapshot(connection_factory: ConnectionFactory) -> tuple[Connection, str]:
     """A connection that holds a snapshot open, and the snapshot's name. Terminate the connection to give it up."""
     connection = await open_scan(connection_factory)
@@ -114,6 +141,7 @@ async def copy_rows(
     columns: Sequence[str],
     values: Sequence[Any],
     output: Callable[[bytes], Coroutine[Any, Any, None]],
+    pauses: Pauses | None = None,
 ) -> int:
     """Columns of a statement as delimited text (see ``DELIMITER``), whole rows at a time; returns how many there were.
 
@@ -122,15 +150,19 @@ async def copy_rows(
         columns: some of the statement's columns, in any order.
         values: the statement's parameters. Ids are ``UUID``.
         output: is awaited with each portion, so a slow reader slows the server.
+        pauses: of the server between rows; ``None``: none.
 
     Raises:
         Unavailable: the connection was lost, or the server ended the statement.
     """
-    text = f"SELECT {', '.join(map(quoted, columns))} FROM ({sql(f'export/{name}')}) AS scanned"  # noqa: S608  # names of columns, quoted
+    scan, given = sql(f"export/{name}"), list(values)
+    if pauses is not None:
+        scan, given = _in_portions(scan, given, pauses)
+    text = f"SELECT {', '.join(map(quoted, columns))} FROM ({scan}) AS scanned"  # noqa: S608  # names of columns, quoted
     try:
         await _plain_types(connection)
         status = await connection.copy_from_query(
-            text, *values, output=output, format="csv", delimiter=DELIMITER, quote=QUOTE, null=NULL
+            text, *given, output=output, format="csv", delimiter=DELIMITER, quote=QUOTE, null=NULL
         )
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, f"export/{name}", writes=False) from error
@@ -304,6 +336,12 @@ async def cut_window(
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, f"export/{name}", writes=False) from error
     return end
+
+
+def _in_portions(scan: str, values: list[Any], pauses: Pauses) -> tuple[str, list[Any]]:
+    """A scan with pauses, and its parameters: those of the pauses follow those of the scan."""
+    text = _PARAMETER.sub(lambda found: f"${int(found[1]) + len(values)}", sql("export/in_portions"))
+    return text.replace("FROM job ", f"FROM ({scan}) AS rows_of_scan "), [*values, *pauses]
 
 
 async def _plain_types(connection: Connection) -> None:

@@ -1,7 +1,9 @@
 """How fast the tasks of a read take rows from a server that others use.
 
 A COPY without a limit takes a whole processor of the server, and a submit beside it waits for its turn. A task that takes its
-rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time.
+rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time. The buffers of a connection
+hold a thousand rows and more, and the server fills them in one go; so a slow COPY also pauses in the server, after a few rows
+each time. The task keeps the rate; the pauses divide what passes.
 
 By default a read is slow only while others write. Each task has a second session, which looks at the number of the newest
 transaction. What submits or runs a job takes a number; a read takes none. The counters of the statistics are a second late.
@@ -10,12 +12,13 @@ transaction. What submits or runs a job takes a number; a read takes none. The c
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from jobmaster.clock import monotonic_us
-from jobmaster.master.history.export import load_beside
+from jobmaster.master.history.export import Pauses, load_beside, set_pauses
 from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import Output
@@ -28,6 +31,10 @@ _WRITES_PER_SECOND = 10.0
 _LOOK_SECONDS = 0.5
 _FIRST_LOOK_SECONDS = 0.1
 """A task takes its first rows slowly until it has looked twice."""
+_PAUSE_SECONDS = 0.0025
+"""Between two pauses are the rows of this time: fifty at ``BESIDE_WRITERS``, which take the server half a millisecond."""
+_SHARE_OF_PAUSES = 0.8
+"""The server is a little quicker than the rate, which the task keeps."""
 _TURN_SECONDS = 0.5
 """So often a task that waits asks its output whether there is still a reader."""
 
@@ -76,6 +83,15 @@ def rate_of(pace: Pace, before: Look | None, now: Look | None) -> float:
     return BESIDE_WRITERS / tasks
 
 
+def pauses_of(pace: Pace) -> Pauses | None:
+    """The pauses that the server makes while a task reads; ``None``: none. Each task has a key of its own."""
+    if pace.unlimited:
+        return None
+    rate = pace.rows_per_second or BESIDE_WRITERS
+    rows = max(rate * _PAUSE_SECONDS, 1.0)
+    return Pauses(rows, rows / rate * _SHARE_OF_PAUSES, None if pace.rows_per_second else secrets.randbits(63))
+
+
 class PacedOutput:
     """Passes rows on, no faster than ``rate``. The last ones of a task take their time, too, or tasks with few rows would
     exceed it. Time that went by without rows is not made up for: there is no burst.
@@ -116,31 +132,38 @@ class PacedOutput:
 
 
 @asynccontextmanager
-async def paced(output: Output, pace: Pace, cluster: ClusterRef) -> AsyncIterator[Output]:
-    """The output of a task, at the pace of a read. While its server does not answer to the session that looks, it is slow."""
-    if pace.unlimited:
-        yield output
+async def paced(output: Output, pace: Pace, cluster: ClusterRef) -> AsyncIterator[tuple[Output, Pauses | None]]:
+    """The output of a task, at the pace of a read, and the pauses of its COPY. While its server does not answer to the
+    session that looks, it is slow."""
+    pauses = pauses_of(pace)
+    if pauses is None:
+        yield output, None
         return
     slowed = PacedOutput(output, rate_of(pace, None, None))
-    looks = asyncio.create_task(_look(slowed, pace, cluster), name="jobmaster-pace")
+    looks = asyncio.create_task(_look(slowed, pace, pauses.key, cluster), name="jobmaster-pace")
     try:
-        yield slowed
+        yield slowed, pauses
     finally:
         looks.cancel()
         await asyncio.gather(looks, return_exceptions=True)
 
 
-async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
-    """Set the rate of a task for as long as it reads. After an error it is slow, until there is an answer again."""
+async def _look(slowed: PacedOutput, pace: Pace, key: int | None, cluster: ClusterRef) -> None:
+    """Set the rate of a task for as long as it reads; its COPY makes no pauses while there is no rate. After an error it is
+    slow, until there is an answer again."""
     factory = cluster.pacing_factory()
     while True:
         before: Look | None = None
+        pausing = True
         try:
             connection = await factory.open(plan_once=False)
             try:
                 while True:
                     now = Look(monotonic_us(), *await load_beside(connection, PACING_NAME))
                     slowed.rate = rate_of(pace, before, now)
+                    if key is not None and pausing == (slowed.rate == _UNLIMITED):
+                        pausing = not pausing
+                        await set_pauses(connection, key, on=pausing)
                     await asyncio.sleep(_FIRST_LOOK_SECONDS if before is None else _LOOK_SECONDS)
                     before = now
             finally:

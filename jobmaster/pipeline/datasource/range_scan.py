@@ -121,9 +121,9 @@ class RangeScan:
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            async with self._scanning(check) as connection, paced(output, self._pace, self._cluster) as slowed:
+            async with self._scanning(check) as connection, paced(output, self._pace, self._cluster) as (slowed, pauses):
                 name, values = await self._statement(connection, low, high)
-                await copy_rows(connection, name, asked.names, values, slowed)
+                await copy_rows(connection, name, asked.names, values, slowed, pauses)
 
         for batch in CopyStream(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
             if asked.names == wanted.names:

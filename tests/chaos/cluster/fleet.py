@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tests.chaos.cluster.servers import descendants, send
+from benchmarks.support.measured_cluster import descendants
+from tests.chaos.cluster.servers import send
 
 REPOSITORY = Path(__file__).parents[3]
 AGENT = ("-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin")

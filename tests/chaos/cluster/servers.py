@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import redis
 
+from benchmarks.support.measured_cluster import descendants
 from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
 from tests.chaos.cluster.machine import Disk
 from tests.chaos.cluster.replicated_store import StoreForm, replicated_store
@@ -28,15 +29,6 @@ from tests.support.proxy.tcp_proxy import socket_of
 STORES = {"default": "everysec", "synced": "always"}
 _DISK_MEGABYTES = {"default": 1536, "synced": 1024, "master": 4096}
 _UP_SECONDS = 120.0
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and everything below it."""
-    found = [pid]
-    for task in Path("/proc").joinpath(str(pid), "task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [each for child in task.read_text().split() for each in descendants(int(child))]
-    return found
 
 
 def send(pids: list[int], signum: int) -> None:

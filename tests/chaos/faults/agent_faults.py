@@ -10,7 +10,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.chaos.cluster.servers import descendants, send
+from benchmarks.support.measured_cluster import descendants
+from tests.chaos.cluster.servers import send
 from tests.chaos.faults.targets import MISSED, InjectedFault, Targets
 
 _RESTART_SECONDS = (0.2, 3.0)

@@ -221,7 +221,10 @@ class LimitStatements(JobStatements):
                 permits = min(share, max((maximum or 0) - admitted - lent, 0))
             if lives:
                 self.tables.permit_loans[name, key, agent_id] = LoanRow(permits, wanted, sequence, now)
-                if permits > (0 if before is None else before.permits) and maximum is not None:
+                grows = permits > (0 if before is None else before.permits)
+                # An agent goes on with what it was lent before a failover. The rows forget that, and others may have it, too.
+                was_forgotten = permits == keep and self.audit.failed_over
+                if grows and not was_forgotten and maximum is not None:
                     self.audit.limits.admitted(
                         (name, key), maximum, self.tables.permits, self.tables.jobs, self._lent((name, key))
                     )

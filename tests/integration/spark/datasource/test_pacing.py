@@ -6,18 +6,32 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
+from jobmaster.master.history.export import Pauses, copy_rows, open_scan, set_pauses
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
-from jobmaster.pipeline.datasource.pacing import BESIDE_WRITERS, UNLIMITED, Look, Pace, PacedOutput, paced, rate_of
+from jobmaster.pipeline.datasource.pacing import (
+    BESIDE_WRITERS,
+    UNLIMITED,
+    Look,
+    Pace,
+    PacedOutput,
+    paced,
+    pauses_of,
+    rate_of,
+)
+from jobmaster.pipeline.datasource.range_scan import RangeScan
+from jobmaster.pipeline.datasource.selection import selection_of
+from jobmaster.pipeline.datasource.tables import table_of
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 if TYPE_CHECKING:
     from tests.integration.spark.datasource.conftest import PublishedCluster
@@ -38,8 +52,9 @@ async def drop(rows: bytes) -> None:
 @asynccontextmanager
 async def reading(cluster: ClusterRef, pace: Pace = DEFAULT) -> AsyncIterator[PacedOutput]:
     """A task that reads."""
-    async with paced(drop, pace, cluster) as output:
+    async with paced(drop, pace, cluster) as (output, pauses):
         assert isinstance(output, PacedOutput)
+        assert pauses is not None
         yield output
 
 
@@ -104,6 +119,156 @@ async def test_while_the_server_does_not_answer_a_task_stays_slow(cluster: Clust
     async with reading(gone) as task:
         await asyncio.sleep(0.3)  # the first look has failed; there is nothing to wait for, because nothing changes
         assert task.rate == BESIDE_WRITERS
+
+
+HOUR = 3600.0
+EVENTS = 20
+
+
+@pytest.fixture
+async def admin(cluster: ClusterRef) -> AsyncIterator[asyncpg.Connection]:
+    """A session of another program. The master has ``EVENTS`` events of buckets."""
+    connection = await asyncpg.connect(cluster.dsn)
+    try:
+        await connection.execute(
+            f"INSERT INTO {MIGRATED_SCHEMA}.bucket_event (bucket_id, to_state, epoch, reason)"
+            f" SELECT gen_random_uuid(), 'ACTIVE', n, 'test' FROM generate_series(1, {EVENTS}) AS n"
+        )
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def scanning(cluster: ClusterRef, pauses: Pauses) -> AsyncIterator[tuple[int, asyncio.Task[list[bytes]]]]:
+    """The session of a scan of all events, and its rows."""
+    found: list[bytes] = []
+
+    async def note(rows: bytes) -> None:
+        found.extend(rows.splitlines())
+
+    async def scan() -> list[bytes]:
+        values = [datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC), None]
+        assert await copy_rows(connection, "events", ["epoch", "reason"], values, note, pauses) == len(found)
+        return sorted(found)
+
+    connection = await open_scan(cluster.reading_factory())
+    task = asyncio.create_task(scan())
+    try:
+        yield connection.get_server_pid(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        connection.terminate()
+
+
+async def waits_for(admin: asyncpg.Connection, pid: int) -> str | None:
+    """What a session waits for in the server."""
+    found: str | None = await admin.fetchval("SELECT wait_event FROM pg_stat_activity WHERE pid = $1", pid)
+    return found
+
+
+async def is_held(admin: asyncpg.Connection, key: int) -> bool:
+    """Whether a session holds the advisory lock of a scan."""
+    free: bool = await admin.fetchval("SELECT pg_try_advisory_lock($1)", key)
+    if free:
+        await admin.execute("SELECT pg_advisory_unlock($1)", key)
+    return not free
+
+
+ALL_ROWS = sorted(b"%d\x02test" % number for number in range(1, EVENTS + 1))
+
+
+@pytest.mark.parametrize("key", [None, 7])
+async def test_a_scan_pauses_in_the_server_and_has_every_row(
+    cluster: ClusterRef, admin: asyncpg.Connection, key: int | None
+) -> None:
+    """After each row, if there is to be one row between two pauses."""
+    async with scanning(cluster, Pauses(1.0, HOUR, key)) as (pid, _):
+
+        async def sleeps() -> bool:
+            return await waits_for(admin, pid) == "PgSleep"
+
+        await eventually(sleeps, what="the scan to pause")
+    began = time.monotonic()
+    async with scanning(cluster, Pauses(1.0, 0.02, key)) as (_, rows):
+        assert await rows == ALL_ROWS
+    assert time.monotonic() - began >= EVENTS * 0.02
+    assert key is None or not await is_held(admin, key), "the lock of a scan lasts for its look at it"
+
+
+async def test_a_scan_makes_no_pauses_while_another_session_ends_them(
+    cluster: ClusterRef, admin: asyncpg.Connection
+) -> None:
+    looking = await cluster.pacing_factory().open(plan_once=False)
+    for again in (lambda: set_pauses(looking, 7, on=True), looking.close):
+        await set_pauses(looking, 7, on=False)
+        async with scanning(cluster, Pauses(1.0, HOUR, 7)) as (_, rows):
+            assert await rows == ALL_ROWS, "twenty pauses of an hour"
+        await again()
+
+        async def free() -> bool:
+            return not await is_held(admin, 7)
+
+        await eventually(free, what="the pauses to begin again: they were ended by this session only")
+
+
+async def test_a_task_reads_with_pauses(cluster: ClusterRef, admin: asyncpg.Connection) -> None:
+    table = table_of("events")
+    selection = selection_of(table, tuple(table.names), {})
+    scan = RangeScan(cluster, selection, 1 << 22, pace=Pace(1))
+    batches = scan.batches(selection.low, selection.high)
+
+    async def sleeps() -> bool:
+        found: bool = await admin.fetchval(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+        )
+        return found
+
+    rows = asyncio.create_task(asyncio.to_thread(lambda: next(batches).num_rows))
+    try:
+        await eventually(sleeps, what="the server to pause")
+        assert await rows > 0
+    finally:
+        await asyncio.gather(rows, return_exceptions=True)
+        await asyncio.to_thread(batches.close)  # type: ignore[attr-defined]  # it is a generator
+
+
+@pytest.mark.slow
+async def test_the_session_that_looks_ends_the_pauses_while_none_writes(
+    cluster: ClusterRef, admin: asyncpg.Connection
+) -> None:
+    async with paced(drop, DEFAULT, cluster) as (_, pauses):
+        assert pauses is not None
+        key = pauses.key
+        assert key is not None
+
+        async def held() -> bool:
+            return await is_held(admin, key)
+
+        async def free() -> bool:
+            return not await is_held(admin, key)
+
+        await eventually(held, what="the server to be found idle")
+        async with writing(cluster):
+            await eventually(free, what="those who write to be found")
+        await eventually(held, what="the server to be idle again")
+    await eventually(free, what="the session to end with its task")
+
+
+@pytest.mark.parametrize(
+    ("pace", "rows", "seconds"),
+    [(Pace(), 50.0, 0.002), (Pace(100), 1.0, 0.008), (Pace(1_000_000, tasks=4), 2500.0, 0.002)],
+)
+def test_the_pauses_of_a_task(pace: Pace, rows: float, seconds: float) -> None:
+    """Small portions, a little quicker than the rate. Where a rate always holds there are always pauses."""
+    pauses, others = pauses_of(pace), pauses_of(pace)
+    assert pauses is not None
+    assert others is not None
+    assert (pauses.rows, round(pauses.seconds, 6)) == (rows, seconds)
+    assert (pauses.key is None) == (pace.rows_per_second is not None)
+    assert pauses.key is None or pauses.key != others.key, "two tasks would end each other's pauses"
+    assert pauses_of(UNLIMITED) is None
 
 
 async def test_rows_take_their_time() -> None:
