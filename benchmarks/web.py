@@ -199,18 +199,21 @@ async def redraws(url: str) -> list[float]:
 
 @contextlib.asynccontextmanager
 async def viewers(url: str, count: int) -> AsyncIterator[None]:
-    """So many streams that are read."""
+    """So many streams that are read; each has sent something."""
     async with httpx.AsyncClient(
         base_url=url, timeout=WATCH_SECONDS_MAX, limits=httpx.Limits(max_connections=None)
     ) as browser:
 
-        async def watch() -> None:
+        async def watch(begun: asyncio.Event) -> None:
             async with browser.stream("GET", "/stream") as answer:
                 async for _ in answer.aiter_raw():
-                    pass
+                    begun.set()
 
-        tasks = [asyncio.create_task(watch()) for _ in range(count)]
+        begun = [asyncio.Event() for _ in range(count)]
+        tasks = [asyncio.create_task(watch(each)) for each in begun]
         try:
+            async with asyncio.timeout(WATCH_SECONDS_MAX):
+                await asyncio.gather(*(each.wait() for each in begun))
             yield
         finally:
             for task in tasks:

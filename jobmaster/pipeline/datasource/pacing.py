@@ -1,9 +1,9 @@
 """How fast the tasks of a read take rows from a server that others use.
 
-A COPY without a limit takes a whole processor of the server, and a submit beside it waits for its turn. A task that takes its
-rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time. The buffers of a connection
-hold a thousand rows and more, and the server fills them in one go; so a slow COPY also pauses in the server, after a few rows
-each time. The task keeps the rate; the pauses divide what passes.
+A COPY without a limit takes a whole processor of the server, and a submit beside it waits for its turn. A task that takes
+its rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time. The buffers of a
+connection hold a thousand rows and more, and the server fills them in one go; so a slow COPY also pauses in the server, after
+a few rows each time. The task keeps the rate; the pauses divide what passes.
 
 By default a read is slow only while others write. Each task has a second session, which looks at the number of the newest
 transaction. What submits or runs a job takes a number; a read takes none. The counters of the statistics are a second late.

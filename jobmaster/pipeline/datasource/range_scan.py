@@ -121,7 +121,10 @@ class RangeScan:
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            async with self._scanning(check) as connection, paced(output, self._pace, self._cluster) as (slowed, pauses):
+            async with (
+                self._scanning(check) as connection,
+                paced(output, self._pace, self._cluster) as (slowed, pauses),
+            ):
                 name, values = await self._statement(connection, low, high)
                 await copy_rows(connection, name, asked.names, values, slowed, pauses)
 

@@ -201,7 +201,14 @@ async def test_a_scan_makes_no_pauses_while_another_session_ends_them(
     cluster: ClusterRef, admin: asyncpg.Connection
 ) -> None:
     looking = await cluster.pacing_factory().open(plan_once=False)
-    for again in (lambda: set_pauses(looking, 7, on=True), looking.close):
+
+    async def begin() -> None:
+        await set_pauses(looking, 7, on=True)
+
+    async def leave() -> None:
+        looking.terminate()
+
+    for again in (begin, leave):
         await set_pauses(looking, 7, on=False)
         async with scanning(cluster, Pauses(1.0, HOUR, 7)) as (_, rows):
             assert await rows == ALL_ROWS, "twenty pauses of an hour"
