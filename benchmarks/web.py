@@ -206,6 +206,7 @@ async def viewers(url: str, count: int) -> AsyncIterator[None]:
 
         async def watch(begun: asyncio.Event) -> None:
             async with browser.stream("GET", "/stream") as answer:
+                answer.raise_for_status()
                 async for _ in answer.aiter_raw():
                     begun.set()
 
@@ -213,7 +214,11 @@ async def viewers(url: str, count: int) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(watch(each)) for each in begun]
         try:
             async with asyncio.timeout(WATCH_SECONDS_MAX):
-                await asyncio.gather(*(each.wait() for each in begun))
+                while not all(each.is_set() for each in begun):
+                    for task in tasks:
+                        if task.done():
+                            await task  # raises what has ended it
+                    await asyncio.sleep(0.01)
             yield
         finally:
             for task in tasks:

@@ -23,7 +23,7 @@ import click
 
 from benchmarks.latency import quantiles
 from benchmarks.support.handlers import handlers, noop
-from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, descendants, measured_cluster
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import progress
 from benchmarks.support.synthetic_history import fill_day, lower_floor
 from jobmaster.client.cluster import Cluster
@@ -68,12 +68,13 @@ def _beside(of_spark: list[int], rows: int, turns: int, submits: int) -> dict[st
         asyncio.run(_fill(measured, rows))
         measured.start_agent()
         measured.signal_agents(signal.SIGSTOP)  # it takes no job, and no processor
-        before = _children()
+        servers = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, of_spark)  # the JVM inherits it, and what the JVM starts
         spark = open_session(SessionOptions("local[2]", {}, "benchmark"), os.environ)
         try:
             export = _export(spark, measured, Path(files) / "export")
             export()  # the JVM and its Python are warm
-            _move(before, of_spark)
+            os.sched_setaffinity(0, servers)
             alone, beside, seconds = asyncio.run(_turns(measured, export, turns, submits))
         finally:
             spark.stop()
@@ -100,18 +101,6 @@ def _export(spark: Any, measured: MeasuredCluster, where: Path) -> Callable[[], 
     """Copy the finished jobs to Parquet, with default options."""
     options = {"url": measured.dsn, "schema": measured.settings.schema_name(), "states": "SUCCEEDED,FAILED"}
     return lambda: spark.read.format("jobmaster").options(**options).load().write.mode("overwrite").parquet(str(where))
-
-
-def _children() -> set[int]:
-    """Processes that this one has started."""
-    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
-
-
-def _move(before: set[int], processors: list[int]) -> None:
-    """Processes that were started since, and what they start, run on these processors."""
-    for pid in (below for child in _children() - before for below in descendants(child)):
-        for thread in Path(f"/proc/{pid}/task").glob("*"):
-            os.sched_setaffinity(int(thread.name), processors)
 
 
 async def _turns(

@@ -242,7 +242,8 @@ def descendants(pid: int) -> list[int]:
     """A process and all below it. Each thread has children of its own: Spark starts Python from a thread of a task."""
     found = [pid]
     for parent in found:
-        for thread in Path(f"/proc/{parent}/task").glob("*"):
-            with contextlib.suppress(OSError):
-                found.extend(map(int, (thread / "children").read_text().split()))
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{parent}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    found.extend(map(int, (thread / "children").read_text().split()))
     return found

@@ -52,8 +52,8 @@ class Pauses(NamedTuple):
     """Mean number of rows between two pauses."""
     seconds: float
     key: int | None
-    """Of an advisory lock, for each scan its own: there are no pauses while another session holds it (``set_pauses``).
-    ``None``: there always are."""
+    """Of an advisory lock, for each scan its own: there are no pauses while another session holds it (``set_pauses``), and
+    none on a standby, where the session that looks may be one of another server. ``None``: there always are."""
 
 
 async def open_scan(
@@ -111,18 +111,22 @@ async def load_beside(connection: Connection, looking: str) -> tuple[bool, int, 
     return row["standby"], row["next_xid"], row["looking"]
 
 
-async def set_pauses(connection: Connection, key: int, *, on: bool) -> None:
+async def set_pauses(connection: Connection, key: int, *, on: bool) -> bool:
     """Let a scan of another session go on without its pauses for as long as this connection lives, or let it make them again.
 
     Args:
         key: of the scan's ``Pauses``.
         on: let it make them again.
+
+    Returns:
+        Whether that is done; if not, it may be tried again.
     """
     name = "export/begin_pauses" if on else "export/end_pauses"
     try:
-        await connection.fetchval(sql(name), key)
+        done: bool = await connection.fetchval(sql(name), key)
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, name, writes=False) from error
+    return done
 
 
 async def open_snapshot(connection_factory: ConnectionFactory) -> tuple[Connection, str]:

@@ -108,6 +108,8 @@ class Audit:
     forgotten: set[bytes] = field(default_factory=set)
     """Jobs whose newest rows a failover has forgotten."""
     acknowledged_workflows: set[bytes] = field(default_factory=set)
+    loans_forgotten: dict[tuple[str, str, bytes], int] = field(default_factory=dict)
+    """The most permits that an agent was lent of a limit and a failover has forgotten."""
     forgotten_workflows: set[bytes] = field(default_factory=set)
     """Workflows whose start a failover has forgotten."""
     forgotten_keys: set[str] = field(default_factory=set)
@@ -373,6 +375,9 @@ class Audit:
                 self.forgotten.add(job_id)
                 if job_id in self.jobs:
                     self.jobs[job_id].excused = "failover"
+        for of, loan in before.permit_loans.items():
+            if after.permit_loans.get(of) != loan:
+                self.loans_forgotten[of] = max(loan.permits, self.loans_forgotten.get(of, 0))
         self.forgotten_workflows |= before.workflows.keys() - after.workflows.keys()
         self.forgotten_keys |= {key for _, key in before.keys.keys() - after.keys.keys()}
         for job_id, _ in before.quarantine.keys() - after.quarantine.keys():

@@ -223,7 +223,7 @@ class LimitStatements(JobStatements):
                 self.tables.permit_loans[name, key, agent_id] = LoanRow(permits, wanted, sequence, now)
                 grows = permits > (0 if before is None else before.permits)
                 # An agent goes on with what it was lent before a failover. The rows forget that, and others may have it, too.
-                was_forgotten = permits == keep and self.audit.failed_over
+                was_forgotten = permits == keep <= self.audit.loans_forgotten.get((name, key, agent_id), 0)
                 if grows and not was_forgotten and maximum is not None:
                     self.audit.limits.admitted(
                         (name, key), maximum, self.tables.permits, self.tables.jobs, self._lent((name, key))
